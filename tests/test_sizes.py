@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {("modules",): 67_030, ("modules", "compat", "extensions-builtin"): 99_293}
+LIMITS = {("modules",): 66_751, ("modules", "compat", "extensions-builtin"): 99_014}
 """Lines of code of folders together. The aim is 58,000 and 84,000."""
 CHANGING = ("append", "add", "extend", "insert", "update", "setdefault", "remove", "discard", "pop", "popitem", "clear")
 CONTAINERS = ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "WeakKeyDictionary", "WeakSet")

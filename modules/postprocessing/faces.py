@@ -15,6 +15,21 @@ def _enable(name: str) -> Field:
     return Field(name="enable", label=name, default=False, elem_id=f"extras_{name.lower()}", is_switch=True)
 
 
+def _share(name: str, label: str, infotext: str, default: float, hint: str = "") -> Field:
+    """Return a field from 0 to 1."""
+    return Field(
+        name=name,
+        infotext=infotext,
+        label=label,
+        default=default,
+        elem_id=f"extras_{name}",
+        low=0.0,
+        high=1.0,
+        step=0.001,
+        hint=hint,
+    )
+
+
 class GfpganOperation(ScriptPostprocessing):
     """GFPGAN with its visibility."""
 
@@ -22,16 +37,7 @@ class GfpganOperation(ScriptPostprocessing):
     order = 2000
     fields = (
         _enable(GFPGAN.name),
-        Field(
-            name="gfpgan_visibility",
-            infotext="GFPGAN visibility",
-            label="Visibility",
-            default=1.0,
-            elem_id="extras_gfpgan_visibility",
-            low=0.0,
-            high=1.0,
-            step=0.001,
-        ),
+        _share("gfpgan_visibility", "Visibility", "GFPGAN visibility", 1.0),
     )
 
     def __init__(self, faces: FaceRestorers) -> None:
@@ -55,26 +61,9 @@ class CodeFormerOperation(ScriptPostprocessing):
     order = 3000
     fields = (
         _enable(CODEFORMER.name),
-        Field(
-            name="codeformer_visibility",
-            infotext="CodeFormer visibility",
-            label="Visibility",
-            default=1.0,
-            elem_id="extras_codeformer_visibility",
-            low=0.0,
-            high=1.0,
-            step=0.001,
-        ),
-        Field(
-            name="codeformer_weight",
-            infotext="CodeFormer weight",
-            label="Weight",
-            default=0.0,
-            elem_id="extras_codeformer_weight",
-            low=0.0,
-            high=1.0,
-            step=0.001,
-            hint="0: the most restored; 1: the closest to the image",
+        _share("codeformer_visibility", "Visibility", "CodeFormer visibility", 1.0),
+        _share(
+            "codeformer_weight", "Weight", "CodeFormer weight", 0.0, "0: the most restored; 1: the closest to the image"
         ),
     )
 

@@ -22,6 +22,31 @@ MAX_RESULT_PX = 2**29
 """Half a billion pixels are 1.6 GB as RGB; beyond that a request is a mistake."""
 
 
+def _side(name: str) -> Field:
+    return Field(
+        name=f"upscale_to_{name}",
+        label=name.capitalize(),
+        default=512,
+        elem_id=f"extras_upscaling_resize_{name[0]}",
+        low=1,
+        high=MAX_SIDE_PX,
+        slider_low=64,
+        slider_high=8192,
+        step=8,
+    )
+
+
+def _upscaler(number: int, infotext: str) -> Field:
+    return Field(
+        name=f"upscaler_{number}_name",
+        label=f"Upscaler {number}",
+        default=NONE,
+        elem_id=f"extras_upscaler_{number}",
+        choices=UPSCALERS,
+        infotext=infotext,
+    )
+
+
 class UpscaleOperation(ScriptPostprocessing):
     """Enlarging by `upscale_by`, or so far that `upscale_to_width` x `upscale_to_height` is covered. Holds its last
     results, for a second look with another visibility."""
@@ -53,45 +78,11 @@ class UpscaleOperation(ScriptPostprocessing):
             high=MAX_SIDE_PX,
             hint="0: any",
         ),
-        Field(
-            name="upscale_to_width",
-            label="Width",
-            default=512,
-            elem_id="extras_upscaling_resize_w",
-            low=1,
-            high=MAX_SIDE_PX,
-            slider_low=64,
-            slider_high=8192,
-            step=8,
-        ),
-        Field(
-            name="upscale_to_height",
-            label="Height",
-            default=512,
-            elem_id="extras_upscaling_resize_h",
-            low=1,
-            high=MAX_SIDE_PX,
-            slider_low=64,
-            slider_high=8192,
-            step=8,
-        ),
+        _side("width"),
+        _side("height"),
         Field(name="upscale_crop", label="Crop to fit", default=True, elem_id="extras_upscaling_crop"),
-        Field(
-            name="upscaler_1_name",
-            label="Upscaler 1",
-            default=NONE,
-            elem_id="extras_upscaler_1",
-            choices=UPSCALERS,
-            infotext="Postprocess upscaler",
-        ),
-        Field(
-            name="upscaler_2_name",
-            label="Upscaler 2",
-            default=NONE,
-            elem_id="extras_upscaler_2",
-            choices=UPSCALERS,
-            infotext="Postprocess upscaler 2",
-        ),
+        _upscaler(1, "Postprocess upscaler"),
+        _upscaler(2, "Postprocess upscaler 2"),
         Field(
             name="upscaler_2_visibility",
             label="Upscaler 2 visibility",

@@ -35,28 +35,36 @@ class Told(Protocol):
 
 
 class ForeignLoading(Protocol):
-    """The habits of another program that its extensions await: while they are loaded, in their forms and in jobs."""
+    """The habits of another program that its extensions await: while they are loaded, in their forms and in jobs.
+    Methods that a subclass does not have add nothing."""
 
     def begin(self, folders: Sequence[Path]) -> None:
         """Prepare this process, before the first extension of these folders is loaded."""
+        return
 
     def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
         """Return the values of the flags that extensions add to the command line, by name."""
+        return {}
 
     def twin_of(self, name: str, loaded: set[str]) -> str:
         """Name the loaded extension in whose favor this one is left out; "" for none."""
+        return ""
 
     def instead_of(self, name: str, loaded: set[str]) -> str:
         """Name the loaded extension that does the work of this one where it fails; "" for none."""
+        return ""
 
     def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
         """Run a file of an extension; `patched` receives what it replaced for all models. Raises what `run` raises."""
+        return run()
 
     def limited(self, call: Callable[[], T]) -> T:
         """Return what code of an extension gives; raise what it raises, and an error where it takes too long."""
+        return call()
 
     def before_form(self, script: Script) -> None:
         """Tell a script of controls that it awaits before its own are built outside of any page."""
+        return
 
     def begin_job(
         self,
@@ -66,64 +74,28 @@ class ForeignLoading(Protocol):
         selected: ScriptArgs | None,
     ) -> None:
         """Show a job the scripts that take part in it (`given`), those that can be selected, and the one that is."""
+        return
 
     def run(self, making: Making, events: Events) -> AbstractContextManager[Events]:
         """Give the events of a job that runs while this is open: extensions may look at them and stop the job, and jobs
         that they build are made by `making`."""
-
-    def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
-        """Return a request as the scripts of these extensions see it."""
-
-    def listener(self, told: Told, job: Job) -> Hooks:
-        """Return what has callbacks called (`told`) at the moments of one run of a job."""
-
-    def loaded(self, model: Any) -> Any:
-        """Return a model that was loaded as callbacks of extensions see it."""
-
-
-class PlainLoading:
-    """`ForeignLoading` that adds nothing."""
-
-    def begin(self, folders: Sequence[Path]) -> None:
-        return
-
-    def read_flags(self, extensions: Iterable[Extension]) -> Mapping[str, Any]:
-        return {}
-
-    def twin_of(self, name: str, loaded: set[str]) -> str:
-        return ""
-
-    instead_of = twin_of
-
-    def load(self, extension: Extension, run: Callable[[], T], patched: Callable[[str], None]) -> T:
-        return run()
-
-    def limited(self, call: Callable[[], T]) -> T:
-        return call()
-
-    def before_form(self, script: Script) -> None:
-        return
-
-    def begin_job(
-        self,
-        job: Job,
-        given: Sequence[ScriptArgs],
-        selectable: Sequence[Script],
-        selected: ScriptArgs | None,
-    ) -> None:
-        return
-
-    def run(self, making: Making, events: Events) -> AbstractContextManager[Events]:
         return nullcontext(events)
 
     def job_of(self, request: GenerationRequest, making: Making, extensions: Iterable[Extension]) -> Job:
+        """Return a request as the scripts of these extensions see it."""
         return job_of(request, making)
 
     def listener(self, told: Told, job: Job) -> Hooks:
+        """Return what has callbacks called (`told`) at the moments of one run of a job."""
         return NO_HOOKS
 
     def loaded(self, model: Any) -> Any:
+        """Return a model that was loaded as callbacks of extensions see it."""
         return model
+
+
+class PlainLoading(ForeignLoading):
+    """`ForeignLoading` that adds nothing."""
 
 
 PLAIN = PlainLoading()

@@ -68,10 +68,6 @@ class Adapter(ABC):
     def plain_delta(self, weight: Tensor) -> Tensor:
         """The delta at scale 1 and strength 1, without DoRA, in float32 or the file's dtype as other programs do it."""
 
-    def plain_bias(self) -> Tensor | None:
-        """The bias's delta at strength 1."""
-        return self.added_bias
-
     def branch(self) -> SideBranch | None:
         """Only factorable algorithms have one."""
         return None
@@ -88,7 +84,7 @@ class Adapter(ABC):
 
     def bias_delta(self, bias: Tensor | None) -> Tensor | None:
         """See `LayerChange`."""
-        delta = self.plain_bias()
+        delta = self.added_bias
         return None if delta is None else delta.float() * self.strength
 
     def at(self, strength: float, dynamic_rank: int | None) -> "Adapter":

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from modules.api.access.auth import identity_of
-from modules.api.history.history_access import NO_IMAGE, HistoryAccess, board_item, item
+from modules.api.history.history_access import NO_IMAGE, HistoryAccess, item
 from modules.api.schema.documentation import documented
 from modules.api.schema.reply_models import BoardItem, HistoryItem
 from modules.api.schema.schemas import Tolerant
@@ -50,17 +50,17 @@ def board_routes(services: Services) -> APIRouter:
     def boards(request: Request, user: str | None = None) -> list[BoardItem]:
         """The boards by name, with how many images lie on each. `user`: whose, `*` for everybody's that one may see;
         without it one's own. GET /featherweight/v1/history?board=7 gives the images of one, 0 those on no board."""
-        return [board_item(board) for board in history.boards.all(access.whose(request, user))]
+        return [BoardItem.of(board) for board in history.boards.all(access.whose(request, user))]
 
     @routes.post("", **documented(errors={422: TAKEN}))
     def create(body: BoardNameBody, request: Request) -> BoardItem:
         """Make an empty board."""
-        return board_item(history.boards.create(body.name, identity_of(request).name))
+        return BoardItem.of(history.boards.create(body.name, identity_of(request).name))
 
     @routes.post("/rename", **documented(errors={404: NO_SUCH_BOARD, 422: TAKEN}))
     def rename(body: RenameBoardBody, request: Request) -> BoardItem:
         """Give a board another name."""
-        return board_item(history.boards.rename(access.own_board(body.id, request).id, body.name))
+        return BoardItem.of(history.boards.rename(access.own_board(body.id, request).id, body.name))
 
     @routes.post("/remove", **documented(errors={404: NO_SUCH_BOARD}))
     def remove(body: BoardBody, request: Request) -> list[BoardItem]:

@@ -7,7 +7,7 @@ from fastapi import Request
 
 from modules.access.roles import NotAllowedError, Role, Sees
 from modules.api.access.auth import identity_of
-from modules.api.schema.reply_models import BoardItem, HistoryItem
+from modules.api.schema.reply_models import HistoryItem
 from modules.errors import UnknownNameError
 from modules.history.boards import Board
 from modules.history.store import History, HistoryEntry
@@ -75,26 +75,11 @@ class HistoryAccess:
 
 def item(entry: HistoryEntry) -> HistoryItem:
     """An entry as the API shows it."""
-    return HistoryItem(
-        id=entry.id,
-        created_at=entry.created_at,
+    return HistoryItem.of(
+        entry,
         path=str(entry.path),
         name=entry.path.name,
-        width=entry.width,
-        height=entry.height,
-        size_bytes=entry.size_bytes,
-        infotext=entry.infotext,
-        task_id=entry.task_id,
-        role=entry.role,
-        user=entry.user,
         starred=entry.is_starred,
-        tags=list(entry.tags),
         missing=entry.is_missing,
         trashed=entry.trashed_from is not None,
-        board=entry.board,
     )
-
-
-def board_item(board: Board) -> BoardItem:
-    """A board as the API shows it."""
-    return BoardItem(id=board.id, name=board.name, user=board.user, images=board.images, newest=board.newest)

@@ -23,7 +23,6 @@ from modules.api.schema.reply_models import (
 from modules.api.schema.schemas import Tolerant
 from modules.downloads.downloads import DownloadRequest, Downloads, Found
 from modules.downloads.fitting import fitting_models
-from modules.downloads.known import KnownModel
 from modules.downloads.machine import machine_here
 from modules.downloads.verdict import Verdict
 from modules.jobs.job import JobStatus
@@ -90,7 +89,7 @@ def download_routes(services: Services) -> APIRouter:
     @routes.get("/known")
     def known() -> list[KnownModelItem]:
         """The models that this program knows by name: repository, file, size, licence, what belongs to them."""
-        return [known_item(model) for model in downloads.known.values()]
+        return [KnownModelItem.of(model) for model in downloads.known.values()]
 
     @routes.post("/look", **documented(errors=ERRORS))
     async def look(body: LookBody) -> LookReply:
@@ -118,32 +117,14 @@ def download_routes(services: Services) -> APIRouter:
             memory_gb=round(machine.memory_gb, 1),
             has_gpu=machine.has_gpu,
             cores=machine.cores,
-            models=[
-                FittingItem(
-                    **known_item(one.model).model_dump(),
-                    needs_gb=one.needs_gb,
-                    download_gb=one.download_gb,
-                    is_streamed=one.is_streamed,
-                    seconds=one.seconds,
-                )
-                for one in models
-            ],
+            models=[FittingItem.of(one, **KnownModelItem.of(one.model).model_dump()) for one in models],
         )
 
     @routes.get("/unfinished")
     def unfinished() -> list[UnfinishedItem]:
         """Downloads that were begun and are not running: paused, or broken off with the server. To go on, ask for the
         download of `url` with `name` and `folder`."""
-        return [
-            UnfinishedItem(
-                name=part.name,
-                folder=folder,
-                url=part.url,
-                done_bytes=part.done_bytes,
-                size_bytes=part.size_bytes,
-            )
-            for folder, part in downloads.unfinished()
-        ]
+        return [UnfinishedItem.of(part, folder=folder) for folder, part in downloads.unfinished()]
 
     @routes.post("/discard", **documented(errors={404: ERRORS[404]}))
     def discard(body: DiscardBody) -> Nothing:
@@ -185,34 +166,10 @@ def _throw_away(downloads: Downloads, task: Task) -> None:
         downloads.discard(folder, part.name)
 
 
-def known_item(model: KnownModel) -> KnownModelItem:
-    """An entry of the list, as routes answer it."""
-    return KnownModelItem(
-        name=model.name,
-        label=model.label,
-        repository=model.repository,
-        file=model.file,
-        size_gb=model.size_gb,
-        licence=model.licence,
-        good_for=model.good_for,
-        parts=list(model.parts),
-        checked=model.checked,
-    )
-
-
 def detected_item(found: Detected) -> DetectedItem:
     """Describe a file, as routes answer it."""
-    return DetectedItem(
-        kind=found.kind,
-        line=found.line,
-        family="" if found.family is None else found.family.label,
-        layout=found.layout,
-        format=found.format,
-        missing=[need.title for need in found.missing],
-        folder=found.folder,
-        is_supported=found.is_supported,
-        refusal=found.refusal,
-    )
+    family = "" if found.family is None else found.family.label
+    return DetectedItem.of(found, family=family, missing=[need.title for need in found.missing])
 
 
 def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
@@ -227,5 +184,5 @@ def _looked(downloads: Downloads, found: Found, verdict: Verdict) -> LookReply:
         fits=verdict.fits,
         verdict=verdict.text,
         step_seconds=verdict.step_seconds,
-        parts=[known_item(part) for part in found.parts],
+        parts=[KnownModelItem.of(part) for part in found.parts],
     )

@@ -70,16 +70,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/schedulers")
     def schedulers() -> list[SchedulerItem]:
         """Schedule types."""
-        return [
-            SchedulerItem(
-                name=spec.name,
-                label=spec.label,
-                aliases=list(spec.aliases) or None,
-                default_rho=spec.default_rho,
-                need_inner_model=spec.need_inner_model,
-            )
-            for _, spec in SCHEDULES.items()
-        ]
+        return [SchedulerItem.of(spec, aliases=spec.aliases or None) for _, spec in SCHEDULES.items()]
 
     @routes.get("/upscalers")
     def upscalers() -> list[UpscalerItem]:

@@ -6,10 +6,17 @@ from io import BytesIO
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
-from modules.api.program.downloads import detected_item, known_item
+from modules.api.program.downloads import detected_item
 from modules.api.program.tasks import task_reply
 from modules.api.schema.documentation import documented
-from modules.api.schema.reply_models import AboutReply, ModelFileItem, ModelFilesReply, TaskItem, TrashedItem
+from modules.api.schema.reply_models import (
+    AboutReply,
+    KnownModelItem,
+    ModelFileItem,
+    ModelFilesReply,
+    TaskItem,
+    TrashedItem,
+)
 from modules.api.schema.schemas import Tolerant
 from modules.downloads.about import About, about_file, read_preview_of, source_sha256_of
 from modules.images.reading import open_image
@@ -117,14 +124,7 @@ def model_routes(services: Services) -> APIRouter:
             put_notes(one, found)  # first: they stay where the preview is refused
             if has_preview:
                 write_preview(one.path, preview_png(read_preview_of(found, downloads.transport)))
-            return AboutReply(
-                source=found.source,
-                name=found.name,
-                triggers=list(found.triggers),
-                base=found.base,
-                description=found.description,
-                has_preview=has_preview,
-            )
+            return AboutReply.of(found, has_preview=has_preview)
 
         return await asyncio.to_thread(asked)
 
@@ -157,22 +157,8 @@ def doubles_spec(shelf: Shelf) -> TaskSpec:
 
 
 def _item(one: ShelfFile) -> ModelFileItem:
-    return ModelFileItem(
-        key=one.key,
-        kind=one.kind,
-        name=one.name,
-        folder=one.folder,
-        size_bytes=one.size_bytes,
-        added_at=one.added_at,
-        used_at=one.used_at,
-        sha256=one.sha256,
-        doubles=list(one.doubles),
-        may_be_double=one.may_be_double,
-        missing=[known_item(part) for part in one.missing],
-        saves_bytes=one.saves_bytes,
-        is_part_of_program=one.is_part_of_program,
-        found=detected_item(one.found),
-    )
+    missing = [KnownModelItem.of(part) for part in one.missing]
+    return ModelFileItem.of(one, missing=missing, found=detected_item(one.found))
 
 
 def _trashed(one: Trashed) -> TrashedItem:

@@ -14,16 +14,11 @@ UNKNOWN = "No task has the id 'x'; it may have ended long ago."
 def task_reply(task: Task) -> TaskItem:
     """A task as it stands now."""
     state = task.state
-    return TaskItem(
-        id=state.id,
-        type=state.type,
-        title=state.title,
+    return TaskItem.of(
+        state,
         status=state.status.value,
-        fraction=state.fraction,
-        phase=state.phase,
         elapsed_s=round(state.elapsed_s, 3),
         eta_s=None if state.eta_s is None else round(state.eta_s, 3),
-        error=state.error,
         outcome=None if state.outcome is None else dict(state.outcome),
     )
 

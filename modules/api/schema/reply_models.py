@@ -3,6 +3,8 @@
 Names and order of the fields are the reference UI's where it has the route.
 """
 
+from typing import Self
+
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from modules.version import PROGRAM_VERSION
@@ -24,6 +26,13 @@ class Reply(BaseModel):
     """A JSON object that a route answers. A value of another type than it says is an error of the program."""
 
     model_config = ConfigDict(protected_namespaces=(), strict=False)
+
+    @classmethod
+    def of(cls, source: object, **others: object) -> Self:
+        """Make a reply of the attributes of an object that have the names of its fields; `others` are taken instead of
+        them. Raises `AttributeError` for a field that is in neither."""
+        own = {name: getattr(source, name) for name in cls.model_fields if name not in others}
+        return cls.model_validate(own | others)
 
 
 class Nothing(Reply):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from modules.processing.request.parameters import Parameter, Tab
+from modules.processing.request.parameters import Parameter
 from modules.processing.request.request import IMG2IMG_PARAMETERS, PARAMETERS
 
 EXAMPLE: dict[str, Any] = {
@@ -106,7 +106,7 @@ else:
         "Txt2ImgBody",
         __base__=GenerationBody,
         __doc__="POST /sdapi/v1/txt2img. A field that is null or left out has its default.",
-        **parameter_fields(row for row in PARAMETERS if Tab.TXT2IMG in row.tabs),
+        **parameter_fields(PARAMETERS),
     )
     Img2ImgBody = create_model(
         "Img2ImgBody",

@@ -28,8 +28,10 @@ def stacked_references(latents: Sequence[Tensor]) -> Tensor:
     return torch.cat([F.pad(each, (0, width - each.shape[-1], 0, height - each.shape[-2])) for each in marked], dim=1)
 
 
-def single_references(stacked: Tensor, channels: int) -> list[Tensor]:
-    """The latents [N,C,h,w] of each image in `stacked_references`; `channels`: C."""
+def single_references(stacked: object, channels: int) -> list[Tensor]:
+    """Return the latents [N,C,h,w] of each image in `stacked_references`, and nothing for None; `channels`: C."""
+    if not isinstance(stacked, Tensor):
+        return []
     if stacked.shape[1] == channels:
         return [stacked]
     found = []

@@ -17,6 +17,8 @@ from modules.models.libraries import library_name
 from modules.models.names.keymap import KeyMap
 
 Header = Mapping[str, TensorEntry]
+NO_DENOISER = "It may be a text encoder or a VAE: choose the file of the denoiser."
+"""What a file without a denoiser probably is."""
 
 
 INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
@@ -52,6 +54,16 @@ def meta_module(path: str, *args: Any, **sizes: Any) -> Any:
     model = library_name(path)
     with on_meta():
         return model(*args, **sizes)
+
+
+@contextmanager
+def reading_sizes(what: str = "transformer is not whole", hint: str = "") -> Iterator[None]:
+    """Sizes of a part of a model are taken from a header in here. Raises `CheckpointError`, which says `what` and ends
+    with `hint`, for a tensor that is missing or of another shape."""
+    try:
+        yield
+    except (KeyError, IndexError, ValueError) as error:
+        raise CheckpointError(f"its {what} ({error} is missing or of another shape). {hint}".rstrip()) from error
 
 
 @dataclass(frozen=True)

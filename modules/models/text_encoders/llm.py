@@ -29,7 +29,7 @@ from modules.models.detection.parts import (
     is_mistral_small,
 )
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module, on_meta
+from modules.models.names.component import Component, Header, meta_module, on_meta, reading_sizes
 from modules.models.names.folder_layout import Names
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
@@ -141,6 +141,11 @@ def vision_llm_names(header: Header, prefix: str) -> Names:
     return keymap, {key: name if name.startswith(apart) else f"{LEVEL}{name}" for key, name in short.items()}
 
 
+def vision_llm_aliases(prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return the aliases of `ModelFamily` for a language model that sees, at `prefix`."""
+    return ((f"{prefix}.model.language_model", f"{prefix}.model"), (f"{prefix}.model.visual", f"{prefix}.visual"))
+
+
 def mistral_names(header: Header, prefix: str) -> Names:
     """Return the names as `llm_names` does, for a language model of Mistral, which what it sees with may be next to."""
     parts = (*(f"{LEVEL}{part}" for part in ("embed_tokens", "layers", "norm")), *(name.rstrip(".") for name in APART))
@@ -218,7 +223,7 @@ def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any],
     level = f"{prefix}.{LEVEL}"
     if not any(key.startswith(level) for key in header):
         raise CheckpointError(f"it has no text encoder (looked for {level}*), and none was found. {hint}")
-    try:
+    with reading_sizes("language model is not whole or of another type", hint):
         vocabulary, width = header[f"{level}{TABLE}"].shape
         inner, _ = header[f"{level}layers.0.self_attn.q_proj.weight"].shape
         key_inner, _ = header[f"{level}layers.0.self_attn.k_proj.weight"].shape
@@ -227,10 +232,6 @@ def _sizes(header: Header, prefix: str, hint: str) -> tuple[str, dict[str, Any],
             kind = "Mistral" if is_mistral_small(header, level) else "Ministral3"
         (head_width,) = header[f"{level}{SIGN}"].shape if kind == "Qwen3" else (USUAL_HEAD,)
         mlp_width, _ = header[f"{level}layers.0.mlp.gate_proj.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"its language model is not whole or of another type ({error} is missing or of another shape). {hint}"
-        ) from error
     count = max(int(match[1]) for key in header if key.startswith(level) and (match := LAYER.search(key))) + 1
     sizes: dict[str, Any] = {
         "vocab_size": vocabulary,

@@ -17,7 +17,7 @@ from modules.errors import CheckpointError
 from modules.models.detection.parts import T5_TABLE
 from modules.models.files.modules_catalogue import encoder_folders
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 from modules.models.names.keymap import KeyMap, ModulePair
 from modules.models.text_encoders.encoding import Encoding
 from modules.models.text_encoders.gguf_tokenizers import own_t5
@@ -62,15 +62,11 @@ def t5_component(name: str, header: Header, prefix: str, hint: str, context_widt
 def _config(header: Header, prefix: str, hint: str) -> T5Config:
     first = f"{prefix}.encoder.block.0.layer"
     attention, feed_forward = f"{first}.0.SelfAttention", f"{first}.1.DenseReluDense"
-    try:
+    with reading_sizes("T5 is not whole or of another kind", hint):
         vocabulary, width = header[f"{prefix}.{T5_TABLE}"].shape
         buckets, heads = header[f"{attention}.relative_attention_bias.weight"].shape
         inner, _ = header[f"{attention}.q.weight"].shape
         mlp_width, _ = header[f"{feed_forward}.wi_0.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"its T5 is not whole or of another kind ({error} is missing or of another shape). {hint}"
-        ) from error
     blocks = {int(match[1]) for key in header if key.startswith(f"{prefix}.") and (match := BLOCK.search(key))}
     return library_name("transformers.T5Config")(
         vocab_size=vocabulary,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from modules.errors import CheckpointError
 from modules.models.detection.parts import VISION
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 from modules.models.names.keymap import KeyMap, ModulePair
 
 MERGED = 2
@@ -84,7 +84,7 @@ def tower_component(header: Header, prefix: str, hint: str) -> Component:
         raise CheckpointError(f"its text encoder has no vision tower (looked for {level}*). {hint}")
     blocks = (BLOCK.search(key) for key in header if key.startswith(level))
     depth = max((int(match[1]) for match in blocks if match), default=-1) + 1
-    try:
+    with reading_sizes("vision tower is not whole or of another type", hint):
         width, channels, frames, patch, _ = header[f"{prefix}.{PATCHES}"].shape
         sizes: dict[str, Any] = {
             "depth": depth,
@@ -113,10 +113,6 @@ def tower_component(header: Header, prefix: str, hint: str) -> Component:
                 "window_size": WINDOW_PX,
                 "fullatt_block_indexes": list(range(QWEN2_WHOLE - 1, depth, QWEN2_WHOLE)),
             }
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"its vision tower is not whole or of another type ({error} is missing or of another shape). {hint}"
-        ) from error
     family, names = (
         ("qwen3_vl", ("Qwen3VLVisionModel", "Qwen3VLVisionConfig"))
         if is_qwen3

@@ -16,59 +16,44 @@ if TYPE_CHECKING:
 
 
 class Events(Protocol):
-    """Called from the thread that computes; every method must return quickly."""
+    """Called from the thread that computes; every method must return quickly. Those that a subclass does not have do
+    nothing."""
 
     def check(self) -> None:
         """Raise `Interrupted` or `Skipped` when the user asked for it; called before each call of the denoiser."""
+        return
 
     def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
         """Report what happens from now on; `parts` if it is done in several."""
+        return
 
     def plan(self, total_steps: int) -> None:
         """How many sampling steps the whole job will take, over all batches and passes."""
+        return
 
     def step(self, done: int, info: StepInfo | None = None) -> None:
         """`done` of the planned steps are finished; `info`: the latents of the last one, where it was just made."""
+        return
 
     def wants_preview(self, done: int) -> bool:
         """Whether somebody would look at a preview of the present step."""
-
-    def preview(self, image: Image.Image) -> None:
-        """A cheap image of the latent as it now stands."""
-
-    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
-        """The file of an image is about to appear at `path`, with this `modules.system.atomic_files.fingerprint`."""
-
-    def finished_image(self, image: GeneratedImage) -> None:
-        """An image is complete (and saved, if it was to be)."""
-
-
-class Silent:
-    """Events for a caller who only wants the result."""
-
-    def check(self) -> None:
-        return
-
-    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
-        return
-
-    def plan(self, total_steps: int) -> None:
-        return
-
-    def step(self, done: int, info: StepInfo | None = None) -> None:
-        return
-
-    def wants_preview(self, done: int) -> bool:
         return False
 
     def preview(self, image: Image.Image) -> None:
+        """A cheap image of the latent as it now stands."""
         return
 
     def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        """The file of an image is about to appear at `path`, with this `modules.system.atomic_files.fingerprint`."""
         return
 
     def finished_image(self, image: GeneratedImage) -> None:
+        """An image is complete (and saved, if it was to be)."""
         return
+
+
+class Silent(Events):
+    """Events for a caller who only wants the result."""
 
 
 class ForwardedEvents:

@@ -146,8 +146,8 @@ class Parameter:
     option: Option | None = None
     axis: ParameterAxis | None = None
     needs_memory: bool = False  # the memory estimate depends on it
+    # from the field and its part of the request, filled in by `rows_of`
     tabs: Tab = BOTH
-    # from the field, filled in by `rows_of`
     name: str = ""
     prefix: str = ""  # of the part of the request that has the field: "hires_"
     type: type = str
@@ -268,13 +268,14 @@ def number(text: str) -> int | float:
         return float(text)
 
 
-def rows_of(owner: type, prefix: str = "") -> tuple[Parameter, ...]:
-    """The rows at the fields of a dataclass, in their order, with name, type and default filled in."""
-    return _rows_of(owner, prefix)
+def rows_of(owner: type, prefix: str = "", tabs: Tab = BOTH) -> tuple[Parameter, ...]:
+    """Return the rows at the fields of a dataclass, in their order, with name, type and default filled in; all of them
+    apply to `tabs`."""
+    return _rows_of(owner, prefix, tabs)
 
 
 @cache
-def _rows_of(owner: type, prefix: str) -> tuple[Parameter, ...]:
+def _rows_of(owner: type, prefix: str, tabs: Tab) -> tuple[Parameter, ...]:
     hints = get_type_hints(owner, include_extras=True)
     rows = []
     for field in fields(owner):
@@ -282,7 +283,7 @@ def _rows_of(owner: type, prefix: str) -> tuple[Parameter, ...]:
         row = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Parameter)), None)
         if row is not None:
             type_, is_optional = _type_of(get_args(hint)[0])
-            row = replace(row, name=field.name, prefix=prefix, type=type_, is_optional=is_optional)
+            row = replace(row, tabs=tabs, name=field.name, prefix=prefix, type=type_, is_optional=is_optional)
             rows.append(_with_default(row, field.default))
     return tuple(rows)
 

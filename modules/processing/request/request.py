@@ -61,7 +61,6 @@ class HiresRequest:
             ),
             api="hr_checkpoint_name",
             infotext=Infotext(key="Hires checkpoint"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = None
     sampler: Annotated[
@@ -79,7 +78,6 @@ class HiresRequest:
             api="hr_sampler_name",
             infotext=Infotext(key="Hires sampler"),
             axis=ParameterAxis(label="Hires sampler"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = None
     prompt: Annotated[
@@ -96,7 +94,6 @@ class HiresRequest:
             ),
             api="hr_prompt",
             infotext=Infotext(key="Hires prompt"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = ""
     negative_prompt: Annotated[
@@ -113,7 +110,6 @@ class HiresRequest:
             ),
             api="hr_negative_prompt",
             infotext=Infotext(key="Hires negative prompt"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = ""
     scheduler: Annotated[
@@ -130,7 +126,6 @@ class HiresRequest:
             ),
             api="hr_scheduler",
             infotext=Infotext(key="Hires schedule type"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = None
     resize_width: Annotated[
@@ -149,7 +144,6 @@ class HiresRequest:
             api="hr_resize_x",
             infotext=Infotext(key="Hires resize-1", written=lambda hires: hires.has_size),
             needs_memory=True,
-            tabs=Tab.TXT2IMG,
         ),
     ] = 0
     resize_height: Annotated[
@@ -168,7 +162,6 @@ class HiresRequest:
             api="hr_resize_y",
             infotext=Infotext(key="Hires resize-2", written=lambda hires: hires.has_size),
             needs_memory=True,
-            tabs=Tab.TXT2IMG,
         ),
     ] = 0
     denoising_strength: Annotated[
@@ -191,7 +184,6 @@ class HiresRequest:
             infotext=Infotext(key="Denoising strength", written=_always),
             option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.7"),
             axis=ParameterAxis(label="Denoising"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = 0.7
     scale: Annotated[
@@ -211,7 +203,6 @@ class HiresRequest:
             infotext=Infotext(key="Hires upscale", written=lambda hires: not hires.has_size),
             option=Option(name="--hires-scale", metavar="FACTOR", help="such as 2", default=None),
             needs_memory=True,
-            tabs=Tab.TXT2IMG,
         ),
     ] = 2.0
     steps: Annotated[
@@ -231,7 +222,6 @@ class HiresRequest:
             infotext=Infotext(key="Hires steps", written=lambda hires: hires.steps > 0),
             option=Option(name="--hires-steps", help="default: as many as the first pass"),
             axis=ParameterAxis(label="Hires steps"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = 0
     distilled_cfg_scale: Annotated[
@@ -251,7 +241,6 @@ class HiresRequest:
             ),
             api="hr_distilled_cfg",
             infotext=Infotext(key="Hires Distilled CFG Scale"),
-            tabs=Tab.TXT2IMG,
         ),
     ] = 0.0
     upscaler: Annotated[
@@ -271,7 +260,6 @@ class HiresRequest:
             option=Option(name="--hires-upscaler", metavar="NAME"),
             axis=ParameterAxis(label="Hires upscaler", shows_label=False),
             needs_memory=True,
-            tabs=Tab.TXT2IMG,
         ),
     ] = "Latent"
 
@@ -710,10 +698,10 @@ class GenerationRequest:
 
 
 REQUEST_ROWS = rows_of(GenerationRequest)
-HIRES_ROWS = rows_of(HiresRequest, HIRES_PREFIX)
+HIRES_ROWS = rows_of(HiresRequest, HIRES_PREFIX, Tab.TXT2IMG)
 PARAMETERS = (*REQUEST_ROWS, *HIRES_ROWS)
 """The table of txt2img."""
-IMG2IMG_PARAMETERS = (*(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs), *IMAGE_PARAMETERS)
+IMG2IMG_PARAMETERS = (*REQUEST_ROWS, *IMAGE_PARAMETERS)
 """The table of img2img."""
 
 

@@ -112,7 +112,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Mask mode", written=lambda mask: mask.invert),
             option=Option(name="--mask-invert", help="black in the mask is painted"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = False
     blur_x: Annotated[
@@ -129,7 +128,6 @@ class Mask:
             ),
             api="mask_blur_x",
             infotext=Infotext(key="Mask blur x", written=lambda mask: mask.blur is None),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 4
     blur_y: Annotated[
@@ -139,7 +137,6 @@ class Mask:
             high=MAX_BLUR_PX,
             api="mask_blur_y",
             infotext=Infotext(key="Mask blur y", written=lambda mask: mask.blur is None),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 4
     full_resolution: Annotated[
@@ -157,7 +154,6 @@ class Mask:
             api_default=True,
             infotext=Infotext(key="Inpaint area", written=lambda mask: mask.full_resolution),
             option=Option(name="--only-masked", help="make only the masked area, in the size of the image"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = False
     padding: Annotated[
@@ -178,7 +174,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Masked area padding", written=lambda mask: mask.full_resolution),
             option=Option(name="--only-masked-padding", metavar="PIXELS", help="around that area, default: 32"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 32
     fill: Annotated[
@@ -196,7 +191,6 @@ class Mask:
             api_default=0,
             infotext=Infotext(key="Masked content", written=lambda mask: mask.fill is not MaskedContent.ORIGINAL),
             option=Option(name="--masked-content", metavar="WORD"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = MaskedContent.ORIGINAL
     round: Annotated[
@@ -204,7 +198,6 @@ class Mask:
         Parameter(
             api="mask_round",
             infotext=Infotext(key="Mask round", written=lambda mask: not mask.round),
-            tabs=Tab.IMG2IMG,
         ),
     ] = True
     latent: SourceImage | None = None  # instead of `image` while sampling, as it is: neither inverted nor blurred
@@ -226,6 +219,27 @@ class FromNoise:
 
     def __post_init__(self) -> None:
         _check_references(self.references)
+
+
+def _outpaint(side: str, grows: str, help: str, line: int = 0) -> Parameter:
+    """Return the row of the pixels that are added on one side."""
+    name = f"outpaint_{side}"
+    return Parameter(
+        low=0,
+        high=MAX_OUTPAINT_PX,
+        control=Control(
+            elem_id=f"{{tab}}_{name}",
+            help=help,
+            label=f"Outpaint {side}",
+            section=Section.OUTPAINT,
+            line=line,
+            slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
+        ),
+        api=name,
+        infotext=Infotext(key=f"Outpaint {side}", written=lambda start: getattr(start, name) > 0),
+        option=Option(name=f"--outpaint-{side}", metavar="PIXELS", help=f"grow the image {grows}"),
+        needs_memory=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +271,6 @@ class FromImage:
             api="denoising_strength",
             infotext=Infotext(key="Denoising strength", written=lambda start: True),
             option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.75"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = 0.75
     resize_mode: Annotated[
@@ -274,7 +287,6 @@ class FromImage:
             api_default=0,
             infotext=Infotext(key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE),
             option=Option(name="--resize-mode", metavar="WORDS", help='such as "Crop and resize"'),
-            tabs=Tab.IMG2IMG,
         ),
     ] = ResizeMode.JUST_RESIZE
     image_cfg_scale: Annotated[
@@ -297,7 +309,6 @@ class FromImage:
             infotext=Infotext(key="Image CFG scale"),
             option=Option(name="--image-cfg-scale", metavar="SCALE", help="of models that edit images"),
             axis=ParameterAxis(label="Image CFG Scale"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = None
     initial_noise_multiplier: Annotated[
@@ -309,86 +320,23 @@ class FromImage:
             infotext=Infotext(key="Noise multiplier", is_pasted=False),
             option=Option(name="--noise-multiplier", metavar="FACTOR", help="of the first noise, default: 1"),
             axis=ParameterAxis(label="Initial noise multiplier"),
-            tabs=Tab.IMG2IMG,
         ),
     ] = None
     outpaint_left: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_left",
-                help="How many pixels are added on the left; the model invents them.",
-                label="Outpaint left",
-                section=Section.OUTPAINT,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_left",
-            infotext=Infotext(key="Outpaint left", written=lambda start: start.outpaint_left > 0),
-            option=Option(name="--outpaint-left", metavar="PIXELS", help="grow the image to the left"),
-            needs_memory=True,
-            tabs=Tab.IMG2IMG,
-        ),
+        int,
+        _outpaint("left", "to the left", "How many pixels are added on the left; the model invents them."),
     ] = 0
     outpaint_right: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_right",
-                help="How many pixels are added on the right; the model invents them.",
-                label="Outpaint right",
-                section=Section.OUTPAINT,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_right",
-            infotext=Infotext(key="Outpaint right", written=lambda start: start.outpaint_right > 0),
-            option=Option(name="--outpaint-right", metavar="PIXELS", help="grow the image to the right"),
-            needs_memory=True,
-            tabs=Tab.IMG2IMG,
-        ),
+        int,
+        _outpaint("right", "to the right", "How many pixels are added on the right; the model invents them."),
     ] = 0
     outpaint_up: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_up",
-                help="How many pixels are added at the top; the model invents them.",
-                label="Outpaint up",
-                section=Section.OUTPAINT,
-                line=1,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_up",
-            infotext=Infotext(key="Outpaint up", written=lambda start: start.outpaint_up > 0),
-            option=Option(name="--outpaint-up", metavar="PIXELS", help="grow the image upwards"),
-            needs_memory=True,
-            tabs=Tab.IMG2IMG,
-        ),
+        int,
+        _outpaint("up", "upwards", "How many pixels are added at the top; the model invents them.", line=1),
     ] = 0
     outpaint_down: Annotated[
-        int,  # pixels
-        Parameter(
-            low=0,
-            high=MAX_OUTPAINT_PX,
-            control=Control(
-                elem_id="{tab}_outpaint_down",
-                help="How many pixels are added at the bottom; the model invents them.",
-                label="Outpaint down",
-                section=Section.OUTPAINT,
-                line=1,
-                slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
-            ),
-            api="outpaint_down",
-            infotext=Infotext(key="Outpaint down", written=lambda start: start.outpaint_down > 0),
-            option=Option(name="--outpaint-down", metavar="PIXELS", help="grow the image downwards"),
-            needs_memory=True,
-            tabs=Tab.IMG2IMG,
-        ),
+        int,
+        _outpaint("down", "downwards", "How many pixels are added at the bottom; the model invents them.", line=1),
     ] = 0
     mask: Mask | None = None
     references: tuple[SourceImage, ...] = ()
@@ -430,8 +378,8 @@ class FromImage:
         return self.margins.size_of((0, 0))
 
 
-IMAGE_ROWS = rows_of(FromImage)
-MASK_ROWS = rows_of(Mask, MASK_PREFIX)
+IMAGE_ROWS = rows_of(FromImage, tabs=Tab.IMG2IMG)
+MASK_ROWS = rows_of(Mask, MASK_PREFIX, Tab.IMG2IMG)
 IMAGE_PARAMETERS = (*IMAGE_ROWS, *MASK_ROWS)
 """The rows of what img2img starts from."""
 

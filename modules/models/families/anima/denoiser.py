@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.errors import CheckpointError, InvalidValueError
+from modules.errors import InvalidValueError
 from modules.models.detection.families import PREFIX
 from modules.models.families.anima.layout import ADAPTER, ADAPTER_TABLE, adapter_keymap, blocks_of, transformer_keymap
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import Denoiser, DenoiserInputSizes
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 from modules.models.text_encoders.llm import Rotation
 
 HEAD_WIDTH, ADAPTER_HEAD_WIDTH = 128, 64
@@ -23,20 +23,17 @@ ADAPTER_THETA = 10_000.0
 TOKENS = 512
 TRAINED_TIMESTEPS = 1000.0
 ADAPTER_COMPONENT = "text_encoder_2"
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^patch_embed\.", r"^time_embed\.", r"^norm_out\.", r"^proj_out$")
 """Small layers at the ends, which 8-bit formats leave alone."""
 
 
 def adapter_component(name: str, header: Header) -> Component:
     """The adapter on the meta device. Raises `CheckpointError` for one that is not whole."""
-    try:
+    with reading_sizes("text adapter is not whole"):
         vocabulary, target = header[ADAPTER_TABLE].shape
         width, source = header[f"{ADAPTER}blocks.0.cross_attn.k_proj.weight"].shape
         mlp, _ = header[f"{ADAPTER}blocks.0.mlp.0.weight"].shape
         (head,) = header[f"{ADAPTER}blocks.0.cross_attn.q_norm.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its text adapter is not whole ({error} is missing or of another shape).") from error
     numbers = {int(key.removeprefix(f"{ADAPTER}blocks.").split(".")[0]) for key in header if f"{ADAPTER}blocks." in key}
     module = meta_module(
         "diffusers.AnimaTextConditioner",
@@ -50,22 +47,20 @@ def adapter_component(name: str, header: Header) -> Component:
         min_sequence_length=TOKENS,
     )
     module.rotary_emb = Rotation(head, ADAPTER_THETA)
-    return Component(name, module, adapter_keymap(), (ADAPTER,), MISSING_HINT)
+    return Component(name, module, adapter_keymap(), (ADAPTER,), NO_DENOISER)
 
 
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     blocks = blocks_of(header)
     first = f"{PREFIX}blocks.0"
-    try:
+    with reading_sizes():
         width, patched = header[f"{PREFIX}x_embedder.proj.1.weight"].shape
         _, text = header[f"{first}.cross_attn.k_proj.weight"].shape
         mlp, _ = header[f"{first}.mlp.layer1.weight"].shape
         modulation, _ = header[f"{first}.adaln_modulation_mlp.1.weight"].shape
         (head,) = header[f"{first}.self_attn.q_norm.weight"].shape
         out, _ = header[f"{PREFIX}final_layer.linear.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     module = meta_module(
         "diffusers.CosmosTransformer3DModel",
         in_channels=patched // PATCH**2,  # those of the latents, and one of zeros
@@ -82,7 +77,7 @@ def transformer_component(header: Header) -> Component:
         concat_padding_mask=False,
         extra_pos_embed_type=None,
     )
-    return Component("unet", module, transformer_keymap(blocks), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(blocks), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:

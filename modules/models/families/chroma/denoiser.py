@@ -5,23 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, rows_by_length
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
-from modules.models.families.flux1.denoiser import (
-    AXES,
-    HEAD_WIDTH,
-    MISSING_HINT,
-    TRAINED_TIMESTEPS,
-    check_width,
-)
+from modules.models.families.flux1.denoiser import AXES, HEAD_WIDTH, TRAINED_TIMESTEPS, check_width
 from modules.models.families.flux1.layout import BLOCKS, OUTER, width_of
 from modules.models.families.layer_table import Layer, LayerTable
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 from modules.models.names.row_map import RowMap
 
 APPROXIMATOR = "distilled_guidance_layer"
@@ -51,13 +44,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
         hidden, inputs = header[f"{PREFIX}{APPROXIMATOR}.in_proj.weight"].shape
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.ChromaTransformer2DModel",
@@ -74,7 +65,7 @@ def transformer_component(header: Header) -> Component:
         approximator_layers=TABLE.count(rows.sources, f"{APPROXIMATOR}.layers.{{}}.in_layer"),
     )
     _number_vectors(module, inputs)
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def _number_vectors(module: Any, inputs: int) -> None:

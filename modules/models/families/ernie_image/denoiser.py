@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.ernie_image.layout import transformer_keymap
@@ -18,12 +17,11 @@ from modules.models.families.family import (
     denoiser_alone,
     usual_by_name,
 )
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (32, 48, 48)
 HEAD_WIDTH = sum(AXES)
 THETA = 256
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (
     *(r"^x_embedder\.", r"^text_proj$", r"^time_embedding\.", r"^adaLN_modulation\.", r"^final_norm\."),
     r"^final_linear$",
@@ -35,14 +33,12 @@ NUMBERED = re.compile(rf"^{re.escape(PREFIX)}layers\.(\d+)\.")
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     blocks = max((int(match[1]) + 1 for match in map(NUMBERED.match, header) if match is not None), default=0)
-    try:
+    with reading_sizes():
         width, channels, patch, _ = header[f"{PREFIX}x_embedder.proj.weight"].shape
         _, text = header[f"{PREFIX}text_proj.weight"].shape
         mlp, _ = header[f"{PREFIX}layers.0.mlp.gate_proj.weight"].shape
         (head,) = header[f"{PREFIX}layers.0.self_attention.norm_q.weight"].shape
         out, _ = header[f"{PREFIX}final_linear.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.ErnieImageTransformer2DModel",
@@ -57,7 +53,7 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         rope_axes_dim=AXES,
     )
-    return Component("unet", module, transformer_keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:

@@ -13,7 +13,7 @@ from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.layout import GUIDANCE, TABLE, VECTOR, transformer_rows, width_of
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
@@ -23,7 +23,6 @@ TRAINED_TIMESTEPS = 1000.0
 LATENT_CHANNELS = 16
 MASK_FOLD = 8  # pixels of the mask a side that a latent stands for
 INPAINTING_CHANNELS = 2 * LATENT_CHANNELS + MASK_FOLD**2
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^x_embedder$", r"^context_embedder$", r"^time_text_embed\.", r"^norm_out\.", r"^proj_out$")
 """Layers that 8-bit formats leave alone: small ones at the ends, which the whole image depends on."""
 
@@ -32,13 +31,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         vector = header[f"{PREFIX}{VECTOR}"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
-    except (KeyError, IndexError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     if channels not in (PATCH**2 * LATENT_CHANNELS, PATCH**2 * INPAINTING_CHANNELS):
         raise CheckpointError(
@@ -58,7 +55,7 @@ def transformer_component(header: Header) -> Component:
         guidance_embeds=f"{PREFIX}{GUIDANCE}" in header,
         axes_dims_rope=AXES,
     )
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def check_width(width: int) -> None:
@@ -75,9 +72,8 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     whichever leaves the canvas nearer to a square."""
     x, ids, (height, width) = packed(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    stacked = extra.pop(REFERENCE, None)
     rows = columns = 0  # of the references that are there already, in tokens
-    for reference in single_references(stacked, LATENT_CHANNELS) if isinstance(stacked, Tensor) else ():
+    for reference in single_references(extra.pop(REFERENCE, None), LATENT_CHANNELS):
         shown, places, (high, wide) = packed(reference, REFERENCE_INDEX)
         down, right = (0, columns) if rows + high > columns + wide else (rows, 0)
         x, ids = torch.cat([x, shown], dim=1), torch.cat([ids, places + places.new_tensor([0, down, right])])
@@ -111,7 +107,8 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels // PATCH**2, config.joint_attention_dim, config.pooled_projection_dim)
 
 
-def _guidance(transformer: Any) -> GuidanceType:
+def guidance_of(transformer: Any) -> GuidanceType:
+    """Return how models of this class are guided, by the layer that takes the scale as an input."""
     return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
 
 
@@ -134,7 +131,7 @@ DENOISER = Denoiser(
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    guidance=_guidance,
+    guidance=guidance_of,
     usual_settings=_usual_settings,
     takes_references=_takes_references,
     inpainting_input=folded_mask,

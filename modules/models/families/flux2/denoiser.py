@@ -5,21 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import FLUX_GUIDANCE, PREFIX
 from modules.models.families.denoiser_context import REFERENCE, ModelInputs, single_references
 from modules.models.families.exact_times import exact_times
-from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
-from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
+from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone
+from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width, guidance_of
 from modules.models.families.flux2.layout import TABLE, transformer_rows, width_of
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (32, 32, 32, 32)
 THETA = 2000
 REFERENCE_TIME = 10
 """The position in time of an image that is shown next to the one that is made, whose is 0."""
 TRAINED_TIMESTEPS = 1000.0
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (
     r"^x_embedder$",
     r"^context_embedder$",
@@ -35,14 +33,12 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     width = width_of(header)
-    try:
+    with reading_sizes():
         channels = header[f"{PREFIX}img_in.weight"].shape[1]
         context = header[f"{PREFIX}txt_in.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0]
         doubled, _ = header[f"{PREFIX}double_blocks.0.img_mlp.0.weight"].shape
         time = header[f"{PREFIX}time_in.in_layer.weight"].shape[1]
-    except (KeyError, IndexError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.Flux2Transformer2DModel",
@@ -59,7 +55,7 @@ def transformer_component(header: Header) -> Component:
         rope_theta=THETA,
         guidance_embeds=f"{PREFIX}{FLUX_GUIDANCE}" in header,
     )
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
@@ -68,8 +64,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     height, width = inputs.x.shape[-2:]
     x, ids = inputs.x.flatten(2).transpose(1, 2), _places(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
-    stacked = extra.pop(REFERENCE, None)
-    shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+    shown = single_references(extra.pop(REFERENCE, None), inputs.x.shape[1])
     for number, reference in enumerate(shown, 1):
         x = torch.cat([x, reference.flatten(2).transpose(1, 2)], dim=1)
         ids = torch.cat([ids, _places(reference, number * REFERENCE_TIME)])
@@ -107,10 +102,6 @@ def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim)
 
 
-def _guidance(transformer: Any) -> GuidanceType:
-    return GuidanceType.DISTILLED if transformer.config.guidance_embeds else GuidanceType.CFG
-
-
 def _usual_settings(transformer: Any, name: str) -> UsualSettings:
     """Give dev the scale that its authors use, and klein CFG where it is not distilled."""
     if transformer.config.guidance_embeds:
@@ -123,7 +114,7 @@ DENOISER = Denoiser(
     run=run_transformer,
     sizes=transformer_inputs,
     rows=transformer_rows,
-    guidance=_guidance,
+    guidance=guidance_of,
     usual_settings=_usual_settings,
     takes_references=lambda transformer, name: True,
 )

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.errors import CheckpointError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import END, REFERENCE, ModelInputs, rows_by_length, single_references
 from modules.models.families.exact_times import exact_times
 from modules.models.families.family import Denoiser, DenoiserInputSizes, GuidanceType, UsualSettings, denoiser_alone
 from modules.models.families.flux1.denoiser import HEAD_WIDTH, check_width
 from modules.models.families.flux3.layout import IMAGE, SINGLE, TABLE, transformer_rows
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (32, 32, 32, 32)
 THETA, NORM_EPS = 10_000, 1e-6
@@ -22,7 +21,6 @@ PLACE_SCALE = 0.5
 TRAINED_TIMESTEPS = 1000.0
 FLOW_MAP = "ref_time_in.in_layer.weight"
 """A tensor of models that were distilled to jump to a given time."""
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (
     *(r"^x_embedders\.", r"^context_embedder$", r"timestep_embedder\.", r"_stream_modulations\.", r"^norm_out\."),
     r"^proj_out$",
@@ -45,14 +43,12 @@ class ExactNorm(nn.Module):
 def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}emb_in.image.weight"].shape
         _, shown = header[f"{PREFIX}emb_in.image_cond.weight"].shape
         _, context = header[f"{PREFIX}txt_in.weight"].shape
         _, times = header[f"{PREFIX}time_in.in_layer.weight"].shape
         _, mlp = header[f"{PREFIX}{SINGLE.replace('{}', '0')}.mlp_out.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_width(width)
     module = meta_module(
         "diffusers.Flux3Transformer2DModel",
@@ -73,7 +69,7 @@ def transformer_component(header: Header) -> Component:
     for layer in list(module.modules()):
         if hasattr(layer, "norm_q"):
             layer.norm_q, layer.norm_k = ExactNorm(HEAD_WIDTH), ExactNorm(HEAD_WIDTH)
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
@@ -86,7 +82,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
         extra, times = dict(own.extra), own.timesteps.float()
         end, stacked = extra.pop(END, None), extra.pop(REFERENCE, None)
         target = times if not isinstance(end, Tensor) else end.float() * TRAINED_TIMESTEPS
-        shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+        shown = single_references(stacked, inputs.x.shape[1])
         if shown:
             extra["image_cond_hidden_states"] = torch.cat([each.flatten(2).transpose(1, 2) for each in shown], dim=1)
             extra["image_cond_ids"] = torch.cat([_places(each, -number) for number, each in enumerate(shown, 1)])

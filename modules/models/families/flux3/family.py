@@ -17,7 +17,7 @@ from modules.models.families.flux3.denoiser import DENOISER
 from modules.models.families.flux3.layout import ENCODER_PREFIX, FOLDER, OF_TRAINING
 from modules.models.families.language_model import read_by
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates
+from modules.models.text_encoders.llm import HiddenStates, vision_llm_aliases
 from modules.models.text_encoders.llm_texts import LlmRecipe
 
 TOKENS, WINDOW = 8192, 80
@@ -37,10 +37,7 @@ FAMILY = ModelFamily(
     folder=FOLDER,
     config_name="flux3-klein.yaml",
     leaves_fp16=True,
-    aliases=(
-        (f"{ENCODER_PREFIX}.model.language_model", f"{ENCODER_PREFIX}.model"),
-        (f"{ENCODER_PREFIX}.model.visual", f"{ENCODER_PREFIX}.visual"),
-    ),
+    aliases=vision_llm_aliases(ENCODER_PREFIX),
     lora_base=LoraBase(
         "flux_3_klein",
         "Flux.3-klein",

@@ -28,7 +28,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.krea2.layout import PROJECTOR, transformer_keymap
 from modules.models.families.packing import PATCH, packed, unpacked
-from modules.models.names.component import Component, Header, meta_module, on_meta
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, on_meta, reading_sizes
 
 AXES = (32, 48, 48)
 HEAD_WIDTH = sum(AXES)
@@ -37,7 +37,6 @@ NORM_EPS = 1e-5
 TRAINED_TIMESTEPS = 1000.0
 SCALE = 5.5
 """Guidance of 4.5 as the original counts it, from 0 on."""
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^img_in$", r"^time_embed\.", r"^time_mod_proj$", r"^txt_in\.", r"^text_fusion\.projector$", r"^final_layer\.")
 """Layers that 8-bit formats leave alone: those at the ends, and what the modulation of all blocks hangs on."""
 NUMBERED = re.compile(rf"^{re.escape(PREFIX)}(.*?blocks)\.(\d+)\.")
@@ -136,7 +135,7 @@ def transformer_component(header: Header) -> Component:
     for match in map(NUMBERED.match, header):
         if match is not None:
             counts[match[1]] = max(counts.get(match[1], 0), int(match[2]) + 1)
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}first.weight"].shape
         _, time = header[f"{PREFIX}tmlp.0.weight"].shape
         heads, kv_heads, head, mlp = _sizes(header, "blocks.0")
@@ -144,8 +143,6 @@ def transformer_component(header: Header) -> Component:
         _, states = header[f"{PREFIX}{PROJECTOR}"].shape
         text_heads, text_kv_heads, _, text_mlp = _sizes(header, "txtfusion.layerwise_blocks.0")
         layerwise, refiners = counts["txtfusion.layerwise_blocks"], counts["txtfusion.refiner_blocks"]
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if head == HEAD_WIDTH and width != heads * head:
         raise CheckpointError(
             f"its transformer is {width} wide, and its {heads} heads of {head} are {heads * head} wide together. The "
@@ -176,7 +173,7 @@ def transformer_component(header: Header) -> Component:
         _widen_norms(module)
     for number, block in enumerate(module.transformer_blocks):
         module.transformer_blocks[number] = Krea2TransformerBlock(block)
-    return Component("unet", module, transformer_keymap(header), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(header), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def _sizes(header: Header, block: str) -> tuple[int, int, int, int]:
@@ -201,8 +198,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     x, ids, (height, width) = packed(inputs.x)
     count, extra = len(ids), dict(inputs.extra)
     shown_as = next((name for name in (CLEAN_REFERENCE, ISOLATED_REFERENCE) if name in extra), REFERENCE)
-    stacked = extra.pop(shown_as, None)
-    shown = single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else []
+    shown = single_references(extra.pop(shown_as, None), inputs.x.shape[1])
     for number, reference in enumerate(shown, 1):
         tokens, places, (high, wide) = packed(reference, number)
         if shown_as == REFERENCE:

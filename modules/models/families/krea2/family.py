@@ -15,7 +15,7 @@ from modules.models.families.language_model import read_by
 from modules.models.families.packing import PATCH
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
-from modules.models.text_encoders.llm import HiddenStates, head_component
+from modules.models.text_encoders.llm import HiddenStates, head_component, vision_llm_aliases
 from modules.models.text_encoders.llm_texts import (
     DESCRIBED,
     DESCRIBED_SYSTEM_TOKENS,
@@ -84,8 +84,5 @@ FAMILY = ModelFamily(
     folder=FOLDER,
     config_name="krea2.yaml",
     leaves_fp16=True,
-    aliases=(
-        (f"{ENCODER_PREFIX}.model.language_model", f"{ENCODER_PREFIX}.model"),
-        (f"{ENCODER_PREFIX}.model.visual", f"{ENCODER_PREFIX}.visual"),
-    ),
+    aliases=vision_llm_aliases(ENCODER_PREFIX),
 )

@@ -21,13 +21,12 @@ from modules.models.families.family import (
 )
 from modules.models.families.packing import PATCH, packed, unpacked
 from modules.models.families.qwen_image.layout import EDIT_MARK, transformer_keymap
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, reading_sizes
 
 AXES = (16, 56, 56)
 HEAD_WIDTH = sum(AXES)
 THETA = 10_000.0
 TRAINED_TIMESTEPS = 1000.0
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 LAYERED = "time_text_embed.addition_t_embedding.weight"
 """What Qwen-Image-Layered has beside the tensors of the others."""
 DISTILLED = ("lightning", "turbo", "rapid")
@@ -77,13 +76,11 @@ def transformer_component(header: Header) -> Component:
             "Qwen-Image, or a model that was tuned from it."
         )
     blocks = max((int(match[1]) + 1 for match in map(NUMBERED.match, header) if match is not None), default=0)
-    try:
+    with reading_sizes():
         width, patched = header[f"{PREFIX}img_in.weight"].shape
         _, text = header[f"{PREFIX}txt_in.weight"].shape
         (head,) = header[f"{PREFIX}transformer_blocks.0.attn.norm_q.weight"].shape
         out, _ = header[f"{PREFIX}proj_out.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_heads(width, head, HEAD_WIDTH)
     module = meta_module(
         "diffusers.QwenImageTransformer2DModel",
@@ -97,7 +94,7 @@ def transformer_component(header: Header) -> Component:
         zero_cond_t=EDIT_MARK in header,
     )
     module.pos_embed = Positions()
-    return Component("unet", module, transformer_keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, transformer_keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
@@ -105,8 +102,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     tokens of references follow the image's."""
     x, _, (height, width) = packed(inputs.x)
     count, shapes, extra = x.shape[1], [(1, height, width)], dict(inputs.extra)
-    stacked = extra.pop(REFERENCE, None)
-    for reference in single_references(stacked, inputs.x.shape[1]) if isinstance(stacked, Tensor) else ():
+    for reference in single_references(extra.pop(REFERENCE, None), inputs.x.shape[1]):
         shown, _, size = packed(reference)
         x = torch.cat([x, shown], dim=1)
         shapes.append((1, *size))

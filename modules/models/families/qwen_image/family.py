@@ -26,7 +26,7 @@ from modules.models.families.qwen_image.layout import EDIT_MARK, ENCODER_PREFIX,
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
 from modules.models.text_encoders.encoding import TextParts, TextRequest
-from modules.models.text_encoders.llm import HiddenStates, head_component
+from modules.models.text_encoders.llm import HiddenStates, head_component, vision_llm_aliases
 from modules.models.text_encoders.llm_texts import (
     DESCRIBED,
     DESCRIBED_SYSTEM_TOKENS,
@@ -129,10 +129,7 @@ FAMILY = ModelFamily(
     folder=FOLDER,
     config_name="qwen-image.yaml",
     leaves_fp16=True,
-    aliases=(
-        (f"{ENCODER_PREFIX}.model.language_model", f"{ENCODER_PREFIX}.model"),
-        (f"{ENCODER_PREFIX}.model.visual", f"{ENCODER_PREFIX}.visual"),
-    ),
+    aliases=vision_llm_aliases(ENCODER_PREFIX),
     lora_base=LoraBase("qwen_image", "Qwen-Image", LoraNaming.DOTTED, part="transformer"),
     is_ignored=lambda key: key == EDIT_MARK or is_left_over(key),
 )

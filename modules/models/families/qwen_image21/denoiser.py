@@ -22,7 +22,7 @@ from modules.models.families.family import (
 from modules.models.families.qwen_image.denoiser import AXES, DISTILLED, HEAD_WIDTH, rotations
 from modules.models.families.qwen_image21.layout import BLOCK, TABLE, transformer_rows
 from modules.models.libraries import library_name
-from modules.models.names.component import Component, Header, on_meta
+from modules.models.names.component import NO_DENOISER, Component, Header, on_meta, reading_sizes
 from modules.models.text_encoders.llm_layers import IMAGE_TOKEN
 from modules.models.text_encoders.llm_texts import SEEN, ImageWords
 from modules.models.text_encoders.tokenizers import LlmTokenizer
@@ -33,7 +33,6 @@ USER = "<|im_start|>user\n"
 IMAGES = ImageWords(f"<image{{}}>{SEEN}", lambda image: image, between=" ", are_left_out=True)
 """Beginning of the texts that the denoiser is given, and the images in them, whose latents take their places."""
 TRAINED_TIMESTEPS, LONGEST_PERIOD = 1000.0, 10_000.0
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^img_in$", r"^txt_in\.", r"^time_text_embed\.", r"^modulation\.", r"^norm_out\.", r"^proj_out$")
 """Layers that 8-bit formats leave alone: those at both ends, and the modulation, which all blocks share."""
 
@@ -124,15 +123,13 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     first = f"{PREFIX}{BLOCK.replace('{}', '0')}"
-    try:
+    with reading_sizes():
         width, channels = header[f"{PREFIX}img_in.weight"].shape
         (text,) = header[f"{PREFIX}txt_in.text_norm.weight"].shape
         (head,) = header[f"{first}.attn.norm_q.weight"].shape
         _, mlp = header[f"{first}.img_mlp.out.weight"].shape
         out, _ = header[f"{PREFIX}proj_out.weight"].shape
         _, times = header[f"{PREFIX}time_text_embed.timestep_embedder.linear_1.weight"].shape
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     check_heads(width, head, HEAD_WIDTH)
     if mlp % width:
         raise CheckpointError(
@@ -152,7 +149,7 @@ def transformer_component(header: Header) -> Component:
         )
     module.pos_embed = Positions()
     module.time_text_embed.time_proj = Sinusoids(times)
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
@@ -164,8 +161,7 @@ def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     size, output = x.shape[-2:], torch.empty_like(x)
     for rows, own in rows_by_length(inputs):
         extra, times = dict(own.extra), own.timesteps.float() / TRAINED_TIMESTEPS
-        stacked = extra.pop(REFERENCE, None)
-        shown = single_references(stacked, x.shape[1]) if isinstance(stacked, Tensor) else []
+        shown = single_references(extra.pop(REFERENCE, None), x.shape[1])
         found = transformer(_tokens(x[rows]), own.crossattn, times, size, shown, **extra)  # not by name: hooks look
         output[rows] = found.transpose(1, 2).unflatten(2, size)
     return output[..., :height, :width]

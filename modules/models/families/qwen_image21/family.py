@@ -22,7 +22,7 @@ from modules.models.families.qwen_image21.denoiser import DENOISER, IMAGES, SLOT
 from modules.models.families.qwen_image21.layout import ENCODER_PREFIX, FOLDER
 from modules.models.files.tensor_source import TensorSource
 from modules.models.text_encoders.counting import TokenCounting
-from modules.models.text_encoders.llm import HiddenStates
+from modules.models.text_encoders.llm import HiddenStates, vision_llm_aliases
 from modules.models.text_encoders.llm_texts import LlmRecipe
 from modules.models.text_encoders.vision import tower_component
 
@@ -72,9 +72,6 @@ FAMILY = ModelFamily(
     folder=FOLDER,
     config_name="qwen-image-2.1.yaml",
     leaves_fp16=True,
-    aliases=(
-        (f"{ENCODER_PREFIX}.model.language_model", f"{ENCODER_PREFIX}.model"),
-        (f"{ENCODER_PREFIX}.model.visual", f"{ENCODER_PREFIX}.visual"),
-    ),
+    aliases=vision_llm_aliases(ENCODER_PREFIX),
     lora_base=LoraBase("qwen_image_2_1", "Qwen-Image-2.1", LoraNaming.DOTTED, part="transformer"),
 )

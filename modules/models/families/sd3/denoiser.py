@@ -5,12 +5,12 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.errors import CheckpointError, InvalidValueError
+from modules.errors import InvalidValueError
 from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs
 from modules.models.families.family import Denoiser, DenoiserInputSizes
 from modules.models.families.sd3.layout import EMBEDDING, dual_layers_of, layers_of, transformer_rows
-from modules.models.names.component import Component, Header, meta_module
+from modules.models.names.component import Component, Header, meta_module, reading_sizes
 
 CHANNELS_PER_HEAD = 64
 MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
@@ -19,15 +19,13 @@ MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
 def transformer_component(header: Header, latent_side: int) -> Component:
     """The transformer; `latent_side` is that of the images it was trained on."""
     rows = transformer_rows(header)
-    try:
+    with reading_sizes():
         keymap, layers, dual = rows.keymap(), layers_of(rows.sources), tuple(sorted(dual_layers_of(rows.sources)))
         width, in_channels, patch, _ = header[EMBEDDING].shape
         context, text_width = header[f"{PREFIX}context_embedder.weight"].shape
         vector = header[f"{PREFIX}y_embedder.mlp.0.weight"].shape[1]
         out = header[f"{PREFIX}final_layer.linear.weight"].shape[0] // patch**2
         positions = round(header[f"{PREFIX}pos_embed"].shape[1] ** 0.5)
-    except (KeyError, ValueError, IndexError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     heads = max(width // CHANNELS_PER_HEAD, 1)
     module = meta_module(
         "diffusers.SD3Transformer2DModel",

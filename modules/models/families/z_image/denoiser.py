@@ -11,7 +11,7 @@ from modules.models.detection.families import PREFIX
 from modules.models.families.denoiser_context import ModelInputs, text_lengths
 from modules.models.families.family import Denoiser, DenoiserInputSizes, UsualSettings, denoiser_alone, usual_by_name
 from modules.models.families.z_image.layout import transformer_rows
-from modules.models.names.component import Component, Header, meta_module, on_meta
+from modules.models.names.component import NO_DENOISER, Component, Header, meta_module, on_meta, reading_sizes
 from modules.models.names.row_map import whole_shapes
 
 AXES, POSITIONS = (32, 48, 48), (2048, 512, 512)
@@ -19,7 +19,6 @@ HEAD_WIDTH = sum(AXES)
 THETA = 256.0
 PATCH, CAPTION_MULTIPLE = 2, 32
 MOST_TOKENS = POSITIONS[0] - 1 - CAPTION_MULTIPLE
-MISSING_HINT = "It may be a text encoder or a VAE: choose the file of the denoiser."
 SKIP = (r"^t_embedder\.", r"^cap_embedder\.", r"^all_x_embedder\.", r"^all_final_layer\.")
 """Layers that 8-bit formats leave alone: small ones at the ends, which the image depends on most; diffusers reads the
 first one's dtype, too."""
@@ -30,13 +29,11 @@ def transformer_component(header: Header) -> Component:
     """The transformer on the meta device. Raises `CheckpointError` for one that is not whole."""
     rows = transformer_rows(header)
     shapes = whole_shapes({name: entry.shape for name, entry in header.items() if name.startswith(PREFIX)})
-    try:
+    with reading_sizes():
         width, patched = shapes[f"{PREFIX}{'x_embedder' if f'{PREFIX}x_embedder.weight' in shapes else X}.weight"]
         (caption,) = shapes[f"{PREFIX}cap_embedder.0.weight"]
         layers, refiners = _count(rows.sources, "layers."), _count(rows.sources, "noise_refiner.")
         mlp, _ = shapes[f"{PREFIX}layers.0.feed_forward.w1.weight"]
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     if width % HEAD_WIDTH:
         raise CheckpointError(
             f"its transformer is {width} wide, and that of Z-Image is a multiple of {HEAD_WIDTH}. Choose another file."
@@ -59,7 +56,7 @@ def transformer_component(header: Header) -> Component:
             if hasattr(layer, "w1") and layer.w1.out_features != mlp:
                 layer.w1, layer.w3 = (torch.nn.Linear(width, mlp, bias=False) for _ in range(2))
                 layer.w2 = torch.nn.Linear(mlp, width, bias=False)
-    return Component("unet", module, rows.keymap(), (PREFIX,), MISSING_HINT, skip=SKIP)
+    return Component("unet", module, rows.keymap(), (PREFIX,), NO_DENOISER, skip=SKIP)
 
 
 X = "all_x_embedder.2-1"

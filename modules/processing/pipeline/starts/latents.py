@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,22 +14,20 @@ from modules.models.loading.loaded import LoadedModel
 from modules.processing.engine.pixels import from_images, to_images
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.references import NO_REFERENCES, References
-from modules.processing.request.hooks import Hooks, MaskedStart
+from modules.processing.pipeline.starts.start import Start
 from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
-from modules.processing.request.result import ImageRole
 from modules.processing.request.stages import HiresSize, Stage
 from modules.processing.request.upscaling import LATENT_UPSCALE_MODES, upscale_latents
-from modules.sampling.catalog import SCHEDULES, SamplerSpec
+from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps
-from modules.sampling.types import Denoise
 
 # (image, name of an upscaler on pixels, width and height in pixels) -> image of that size
 Enlarge = Callable[[Image.Image, str, tuple[int, int]], Image.Image]
 
 
 @dataclass(frozen=True)
-class LatentsStart:
+class LatentsStart(Start):
     """See `Start`. `enlarged` is what `enlarged` below gave: latents [B,C,h,w], or images [1,3,H,W] in -1..1, which
     the model of the pass has to encode."""
 
@@ -62,24 +60,6 @@ class LatentsStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         shows = model.takes_references
         return self.references.shown(model, height, width) if shows else unpainted_image(model, height, width)
-
-    def masked(self, latents: Tensor | None) -> MaskedStart | None:
-        return None
-
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
-        return denoise
-
-    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
-        return result
-
-    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
-        return image
-
-    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
-        return iter(())
-
-    def fields(self, model: LoadedModel) -> Mapping[str, object]:
-        return {}
 
 
 def tail_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,17 +11,15 @@ from torch import Tensor
 
 from modules.models.loading.loaded import LoadedModel
 from modules.processing.pipeline.starts.references import NO_REFERENCES, References
-from modules.processing.request.hooks import Hooks, MaskedStart
+from modules.processing.pipeline.starts.start import Start
 from modules.processing.request.pass_settings import PassSettings, sampler_options, schedule_options
-from modules.processing.request.result import ImageRole
-from modules.sampling.catalog import SCHEDULES, SamplerSpec
+from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, txt2img_run
-from modules.sampling.types import Denoise
 
 
 @dataclass(frozen=True)
-class NoiseStart:
+class NoiseStart(Start):
     """See `Start`."""
 
     references: References = NO_REFERENCES
@@ -54,21 +52,6 @@ class NoiseStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         shows = model.takes_references
         return self.references.shown(model, height, width) if shows else unpainted_image(model, height, width)
-
-    def masked(self, latents: Tensor | None) -> MaskedStart | None:
-        return None
-
-    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
-        return denoise
-
-    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
-        return result
-
-    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
-        return image
-
-    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
-        return iter(())
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return self.references.fields()

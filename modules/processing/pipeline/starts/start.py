@@ -19,7 +19,8 @@ from modules.sampling.types import Denoise
 
 
 class Start(Protocol):
-    """One start of one pass. It must not keep a model: another one may have to take its place during the pass."""
+    """One start of one pass. It must not keep a model: another one may have to take its place during the pass.
+    Subclasses without a mask need none of the methods from `masked` on: nothing is kept, and no image is changed."""
 
     @property
     def noise_multiplier(self) -> float:
@@ -49,19 +50,25 @@ class Start(Protocol):
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         """Return what a mask keeps of its own `latents`; None if nothing is kept."""
+        return None
 
     def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks, sampler: SamplerSpec) -> Denoise:
         """Keeps what must not change, at every call of the denoiser by `sampler`; `latents` [B,C,h,w] are the start's
         own."""
+        return denoise
 
     def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         """The sampled latents [B,C,h,w], with what must not change put back from the start's own."""
+        return result
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
+        return image
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
         """Yield the other images of image `index`, which `image` is as decoded: its mask, what was painted under it."""
+        return iter(())
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Return the infotext fields of the start; `model` begins the pass."""
+        return {}

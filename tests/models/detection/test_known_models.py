@@ -63,6 +63,10 @@ TAESD = {"1.weight": (64, 4, 3, 3), "3.conv.0.weight": (64, 64, 3, 3)}
 SAM2 = {"image_encoder.trunk.patch_embed.proj.weight": (96, 3, 7, 7), "sam_mask_decoder.iou_token.weight": (1, 256)}
 BIREFNET = {"bb.patch_embed.proj.weight": (192, 3, 4, 4), "squeeze_module.0.conv_in.weight": (64, 5760, 3, 3)}
 FLUX_LORA = {"img_in.lora_A.weight": (128, 128), "double_blocks.0.img_attn.proj.lora_B.bias": (3072,)}
+KREA2_LORA = {
+    "diffusion_model.blocks.0.attn.wq.lora_A.weight": (64, 6144),
+    "diffusion_model.blocks.0.attn.wq.lora_B.weight": (6144, 64),
+}
 DOWN = "down_blocks_1_attentions_0_transformer_blocks_0_attn2_to_k"
 RECORDED: Mapping[str, Shapes] = {
     "flux2-dev": {
@@ -101,6 +105,8 @@ RECORDED: Mapping[str, Shapes] = {
         "objectness_head.dense0.weight": (768, 768),
     },
     "qwen-image-control": {"controlnet_x_embedder.weight": (3072, 64), "txt_norm.weight": (3584,)},
+    "krea2-identity-edit": KREA2_LORA,
+    "krea2-style-reference": KREA2_LORA,
     "flux1-canny-lora": FLUX_LORA,
     "flux1-depth-lora": FLUX_LORA,
     "flux1-ip-adapter": {
@@ -174,6 +180,8 @@ SAID = {
     "clipseg": "CLIPSeg, fp16",
     "owlv2-base": "OWLv2, fp16",
     "qwen-image-control": "a ControlNet for Qwen-Image, fp16",
+    "krea2-identity-edit": "a LoRA for Krea 2, PEFT names, fp16",
+    "krea2-style-reference": "a LoRA for Krea 2, PEFT names, fp16",
     "flux1-canny-lora": "a control LoRA of FLUX.1 for FLUX.1 dev, fp16",
     "flux1-depth-lora": "a control LoRA of FLUX.1 for FLUX.1 dev, fp16",
     "flux1-ip-adapter": "an IP-adapter for FLUX.1, fp16",

@@ -1,6 +1,5 @@
 """Which adapter files there are, and what they answer to: name, alias, hash. Reads headers only."""
 
-import json
 import logging
 import os
 import threading
@@ -14,6 +13,7 @@ from modules.models.detection.families import version_of_family, version_of_meta
 from modules.models.detection.files import detected
 from modules.models.files.file_header import header_of
 from modules.models.files.header import read_metadata
+from modules.system.bounded import ContentError, read_json
 from modules.system.model_folders import Listing
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class AdapterInfo:
     def trainer(self) -> str:
         """The name of the program that trained it, as AI Toolkit writes it; "" for others."""
         try:
-            return str(json.loads(self.metadata.get("software", "{}"))["name"])
-        except (ValueError, LookupError, TypeError):
+            return str(read_json(self.metadata.get("software", "{}"))["name"])
+        except (ContentError, LookupError, TypeError):
             return ""
 
     @cached_property

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class WholeFiles(WorkStealingScheduling):  # type: ignore[misc]  # xdist has no types
-    """A scheduler that gives and takes tests by files; only the last one is cut, where a process would be idle."""
+    """A scheduler that gives and takes whole files; a process for which there is none ends."""
+
+    has_none_to_take = False
 
     def add_node(self, node: WorkerController) -> None:
         """See the base class."""
@@ -29,11 +31,23 @@ class WholeFiles(WorkStealingScheduling):  # type: ignore[misc]  # xdist has no 
             num += 1
         super()._send_tests(node, num)
 
+    def check_schedule(self) -> None:
+        """See the base class."""
+        super().check_schedule()
+        if self.has_none_to_take:
+            self.has_none_to_take, self.steal_requested_from_node = False, None
+            for node, pending in self.node2pending.items():
+                if len(pending) < MIN_PENDING and not node.shutting_down:
+                    node.shutdown()
+
     def _steal(self, node: WorkerController, steal: Callable[[list[int]], None], wanted: Sequence[int]) -> None:
         pending = self.node2pending[node]
         half = len(pending) - len(wanted)
         places = (*range(half, len(pending)), *range(half, MIN_PENDING - 1, -1))
-        steal(pending[next((place for place in places if self._begins_a_file(pending, place)), half) :])
+        first = next((place for place in places if self._begins_a_file(pending, place)), None)
+        self.has_none_to_take = first is None
+        if first is not None:
+            steal(pending[first:])
 
     def _begins_a_file(self, tests: Sequence[int], place: int) -> bool:
         assert self.collection is not None

@@ -192,7 +192,8 @@ def exchange(port: int, head: bytes, drip: bytes, every_s: float, at_most_s: flo
         received = b""
         while time.monotonic() - began < at_most_s:
             try:
-                connection.sendall(drip)
+                if not received:  # what is sent to a closed connection takes the rest of the reply away
+                    connection.sendall(drip)
                 part = connection.recv(65536)
             except TimeoutError:
                 continue

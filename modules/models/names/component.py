@@ -18,7 +18,7 @@ from modules.models.names.keymap import KeyMap
 
 Header = Mapping[str, TensorEntry]
 NO_DENOISER = "It may be a text encoder or a VAE: choose the file of the denoiser."
-"""What a file without a denoiser probably is."""
+"""The hint for a file without a denoiser."""
 
 
 INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})

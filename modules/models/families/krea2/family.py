@@ -52,7 +52,7 @@ SEEING = replace(TEXTS, most=TOKENS, images=ImageWords(SEEN, _shown))
 SEEING_CLEAN = replace(
     SEEING, images=ImageWords("Picture {}: " + SEEN, partial(for_describing, area=EDITED_PIXELS, least=CLEAN_LEAST_PX))
 )
-"""As AI Toolkit's edit mode shows references, which are at time 0 then (github.com/ostris/ai-toolkit)."""
+"""References as AI Toolkit's edit mode shows them, at time 0 (github.com/ostris/ai-toolkit)."""
 
 
 def _conditioner(parts: TextParts, request: TextRequest) -> LlmConditioner:
